@@ -30,6 +30,7 @@ from pymc.distributions.timeseries import (
     EulerMaruyamaRV,
     RandomWalkRV,
 )
+from pymc.exceptions import TruncationError
 from pytensor.compile.mode import get_mode
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Apply, Constant, equal_computations
@@ -137,6 +138,12 @@ def on_stand_ins(what: str) -> Iterator[None]:
             said = (
                 f"{what} can't be drawn from: {line}; a pm.CustomDist needs "
                 f"dist=... or random=..."
+            )
+        if isinstance(error, TruncationError):
+            said = (
+                f"{what} draws from a law that is cut off, of which hardly anything "
+                f"lies between the bounds at some parameters that the prior allows: "
+                f"narrow the priors"
             )
         raise InputError(said) from None
 

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from pymc.exceptions import TruncationError
 from pymc.pytensorf import compile as compile_graph
 from pymc.pytensorf import reseed_rngs
 from pytensor.graph.replace import clone_replace
@@ -94,11 +93,7 @@ class Simulator:
         reseed_rngs(self._rngs, PUBLIC_SEED + MOST_PASSES * self.seed + number)
         point = split(self.space.model, np.asarray(place)[None])
         with np.errstate(all="ignore"):
-            try:
-                drawn = self._function(*(part[0] for part in point))
-            except TruncationError:
-                # what a prior allows may leave nothing of a law between its bounds
-                raise ValueError("no records are drawn at these parameters") from None
+            drawn = self._function(*(part[0] for part in point))
         whole = [
             np.broadcast_to(values, (self.n, *np.shape(values)[1:])) for values in drawn
         ]

@@ -76,25 +76,6 @@ def sums():
     return counted, np.array([0.87, 2.71, -0.77, -0.89])
 
 
-def hurdle(data, schema):
-    with pm.Model() as model:
-        log_mean = pm.Normal("log_mean", 0, 20)
-        share = pm.Beta("share", 2, 2)
-        mean = pm.math.exp(log_mean)
-        pm.HurdlePoisson("visits", psi=share, mu=mean, observed=data["visits"])
-    return model
-
-
-def test_where_nothing_lies_between_bounds_no_records_are_drawn():
-    """No randomness that matters: a Poisson count of mean e^-40 is never above 0."""
-    space = Scores(epsilon=1, model=hurdle).space(SCHEMA)
-    simulator = Simulator(space, {}, 100)
-    drawn, _ = simulator(np.array([1.0, 0.0]))
-    assert (drawn["visits"] > 0).any()
-    with pytest.raises(ValueError, match="no records"):
-        simulator(np.array([-40.0, 0.0]))
-
-
 def least(here):
     """The least variance of a combination of exact sums, over the largest."""
     values = np.linalg.eigvalsh(here.sampling)
@@ -218,3 +199,21 @@ def test_scores_that_were_taken_far_off_are_said_to_be(monkeypatch, caplog):
     caplog.clear()
     tell_of(tree)
     assert not caplog.records
+
+
+@pytest.mark.parametrize(("apart", "n_said"), [(0.0, 1), (3.0, 2)])
+def test_chains_that_take_over_are_said_to_and_where_they_disagree(
+    apart, n_said, caplog
+):
+    """Two chains of 1,000 independent draws, alike or three deviations apart. Seed
+    fixed; alike ones fail their checks once in 1,000 seeds.
+    """
+    draws = np.random.default_rng(1).normal(size=(2, 1_000))
+    draws[1] += apart
+    posterior = xr.Dataset({"b": (("chain", "draw"), draws)})
+    posterior.attrs = {"pareto_k": 0.9, "effective": 30.0}
+    top = xr.Dataset(attrs={"sampler": "nuts"})
+    tell_of(xr.DataTree.from_dict({"/": top, "posterior": posterior}))
+    assert len(caplog.records) == n_said
+    assert "draws are those of NUTS" in caplog.text
+    assert ("don't agree" in caplog.text) == (n_said == 2)
