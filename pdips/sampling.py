@@ -15,6 +15,7 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pdips.convergence import ESS, RHAT, converged
 from pdips.conversion.convert import converted_conditioned, converted_model
 from pdips.conversion.formula_priors import check_typed
 from pdips.conversion.formula_settings import FormulaSettings
@@ -43,9 +44,15 @@ from pdips.privacy.curator import Clock
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Number
 from pdips.registry import find
-from pdips.release.public_draws import HELD_BACK, contradiction, held_back_by_priors
+from pdips.release.public_draws import (
+    HELD_BACK,
+    REFERENCE_APART,
+    REFERENCE_FAR,
+    contradiction,
+    held_back_by_priors,
+)
 from pdips.release.tree import public_tree
-from pdips.scores.posterior import MOST_K
+from pdips.scores.posterior import MOST_K, attempt
 from pdips.scores.scores import MOST_PARAMETERS, Scores
 from pdips.synthesis import ReleaseJob, as_schema, as_table
 
@@ -296,6 +303,16 @@ def tell_of(tree: xr.DataTree) -> None:
             against.share,
             against.reason,
         )
+    apart = tree["posterior"].attrs.get(REFERENCE_APART, 0.0)
+    if apart > REFERENCE_FAR:
+        LOG.warning(
+            "the last scores were taken %.1f standard deviations of one record from "
+            "what all noisy answers make most probable (at most %g is near), so "
+            "intervals may be far off: say score_rounds=3, narrow the priors, or take "
+            "a larger epsilon",
+            apart,
+            REFERENCE_FAR,
+        )
     held_back = held_back_by_priors(tree)
     if held_back:
         LOG.warning(
@@ -305,15 +322,43 @@ def tell_of(tree: xr.DataTree) -> None:
             " and ".join(held_back),
             HELD_BACK,
         )
-    shape = tree["posterior"].attrs.get("pareto_k", 0.0)
-    if tree.attrs["sampler"] == "importance" and shape > MOST_K:
+    told = tree["posterior"].attrs
+    if tree.attrs["sampler"] == "importance" and told.get("pareto_k", 0.0) > MOST_K:
         LOG.warning(
             "the draws stand for few independent ones (Pareto k %.2f, above %.1f), and "
             "are spread wider than the posterior: write groups centred, "
             "pm.Normal('a', mu, tau), narrow the priors, or take more records or a "
             "larger epsilon",
-            shape,
+            told["pareto_k"],
             MOST_K,
+        )
+    if tree.attrs["sampler"] == "nuts":
+        attempt(_tell_of_chains, tree)
+
+
+def _tell_of_chains(tree: xr.DataTree) -> None:
+    """Say what NUTS stands in for, and whether its chains agree."""
+    told = tree["posterior"].attrs
+    if "effective" in told:
+        LOG.warning(
+            "the draws are those of NUTS, with a likelihood that is linear about the "
+            "most probable parameters: weighted draws were worth %.0f independent ones "
+            "(Pareto k %.2f). Where the posterior is bent intervals may be off: narrow "
+            "the priors, say score_rounds=3, or take more records or a larger epsilon",
+            told["effective"],
+            told.get("pareto_k", np.inf),
+        )
+    chains = converged(tree)
+    if not chains.passed:
+        LOG.warning(
+            "the chains of NUTS don't agree (largest R-hat %.3f, at most %g; %.0f "
+            "effective draws, at least %d; %d divergences), so intervals are not what "
+            "they seem: narrow the priors, or raise tune and draws",
+            chains.largest_rhat,
+            RHAT,
+            min(chains.smallest_ess_bulk, chains.smallest_ess_tail),
+            ESS,
+            chains.divergences,
         )
 
 

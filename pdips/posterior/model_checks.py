@@ -30,6 +30,7 @@ from pymc.distributions.timeseries import (
     EulerMaruyamaRV,
     RandomWalkRV,
 )
+from pymc.exceptions import TruncationError
 from pytensor.compile.mode import get_mode
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Apply, Constant, equal_computations
@@ -137,6 +138,12 @@ def on_stand_ins(what: str) -> Iterator[None]:
             said = (
                 f"{what} can't be drawn from: {line}; a pm.CustomDist needs "
                 f"dist=... or random=..."
+            )
+        if isinstance(error, TruncationError):
+            said = (
+                f"{what} draws from a law that is cut off, of which hardly anything "
+                f"lies between the bounds at some parameters that the prior allows: "
+                f"narrow the priors"
             )
         raise InputError(said) from None
 
@@ -476,9 +483,19 @@ def _compare(
         if terms.shape != expected.shape:
             raise InputError(ONE_EACH)
         finite = np.isfinite(expected)
+        if finite.any() != np.isfinite(terms).any():
+            raise InputError(BREAKS_RULES)
         same = _are_close(expected[finite], terms[finite])
         if not same or np.isfinite(terms[~finite]).any():
             raise InputError(_why(many, point, table))
+
+
+BREAKS_RULES = (
+    "at parameters that the prior allows all records are impossible if the model is "
+    "written for one record, or for many, and not so otherwise: the parameters of a "
+    "distribution break its rules there, such as weights of a mixture that don't add "
+    "up to 1; write w = pm.Dirichlet('w', np.ones(k)), or divide them by their sum"
+)
 
 
 def _are_close(one: Any, other: Any) -> bool:

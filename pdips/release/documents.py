@@ -540,6 +540,7 @@ class SumsSummary(Findings):
     undrawn: int = 0
     misfit: FiniteOrNone = None
     misfit_by: Misfit | None = None
+    reference_apart: FiniteOrNone = None
 
 
 class PosteriorSummary(Findings):

@@ -17,6 +17,10 @@ if TYPE_CHECKING:  # a release without a model does without xarray
 MISFIT = "misfit"
 MISFIT_BY = "misfit_by"
 CONTRADICTED = 0.05
+# How far scores were taken last from the parameters that all answers make most
+# probable, in standard deviations of one record; and from where on it is said
+REFERENCE_APART = "reference_apart"
+REFERENCE_FAR = 2.0
 # What noisy answers may say against a model
 Misfit = Literal["spread", "tails", "skew", "sizes"]
 REASONS: Mapping[str, str] = {

@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 from pdips.arrays import FloatArray
 from pdips.posterior.columns import Values, public_stand_ins
 from pdips.posterior.model import ONE_AT_A_TIME, PRIOR_DRAWS, Blueprint, initial
+from pdips.release.public_draws import REFERENCE_FAR
 from pdips.scores.column_cells import ColumnCells
 from pdips.scores.noisy_likelihood import NoisySums
 from pdips.scores.posterior import attempt, climb
@@ -108,10 +109,32 @@ def searched(sums: NoisySums, cells: ColumnCells) -> Linearised | None:
     if not by_height:
         others = _linearised(sums, [*starts, *space.prior[::SPARSE]])
         return next((near for _, near in others), None)
+    if sums.simulator.n_public:
+        # which records have which counts is not known: the counts alone are as probable
+        # where the groups of a covariate have changed places, or a slope its sign
+        return by_height[0][1]
     apart = [by_height[0]]
     apart += [end for last, end in pairwise(by_height) if end[0] - last[0] > APART]
     modes = [attempt(sums.mode, near.place) or near for _, near in apart[:SEARCHED]]
     return min(modes, key=sums.objective)
+
+
+def searched_again(sums: NoisySums, here: Linearised) -> Linearised:
+    """Return the sums near the most probable parameters after another round of scores.
+
+    Beside public columns they are those of the last round alone where what was measured
+    before contradicts it, and puts them far off: a search among all sums may end where
+    groups of a covariate have changed places.
+    """
+    if not sums.simulator.n_public:
+        return attempt(sums.mode, here.place) or here
+    alone = attempt(lambda: sums.alone) or here
+    together = attempt(lambda: sums.together)
+    if together is None:
+        return alone
+    move = together.place - alone.place
+    is_far = move @ alone.information @ move > REFERENCE_FAR**2
+    return alone if is_far and sums.is_contradicted else together
 
 
 def _linearised(

@@ -4,6 +4,7 @@ simulated records have.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from pdips.arrays import FloatArray
 from pdips.posterior.columns import Values
 from pdips.posterior.model import Blueprint, initial, transformed
 from pdips.posterior.parts import Axis, reads_records, take_apart
-from pdips.release.public_draws import Misfit
+from pdips.release.public_draws import CONTRADICTED, REFERENCE_FAR, Misfit
 from pdips.scores.column_cells import ColumnCells
 from pdips.scores.record_score import STEPS, Clipping, Norm, RecordScore
 from pdips.scores.simulator import Reweighted, Simulator
@@ -129,6 +130,48 @@ class NoisySums(MeasuredSums):
             return self
         return replace(self, measurements=(last,))
 
+    @cached_property
+    def alone(self) -> Linearised:
+        """The last sums of scores near the parameters that they alone make most
+        probable, not much farther than they reach.
+
+        Where nearly all scores of a group are clipped they say on which side of the
+        reference it is, and a wide prior would lead from there to anywhere.
+        """
+        last = self.last_scores
+        start = last.linearised(self.last_reference)
+        reach = REFERENCE_FAR * np.sqrt(np.diag(np.linalg.pinv(start.information)))
+        reach[reach == 0] = np.inf  # nothing is told of such a parameter
+        near = last.prior.times(NormalPrior(start.place, reach))
+        return replace(last, prior=near).mode(self.last_reference)
+
+    @cached_property
+    def together(self) -> Linearised:
+        """All sums near the parameters that they make most probable.
+
+        The search begins at two places: beside public columns noisy counts are as
+        probable where groups of a covariate have changed places, and it may end there.
+        """
+        ends = [self.mode(self.alone.place), self.mode(self.last_reference)]
+        return min(ends, key=self.objective)
+
+    @cached_property
+    def is_contradicted(self) -> bool:
+        """Whether all sums contradict each other where they are most probable."""
+        found = self.misfit(self.last_reference)
+        return found is not None and found[0] < CONTRADICTED
+
+    @property
+    def apart(self) -> float:
+        """How far the last scores were taken from the parameters that all sums make
+        most probable, in standard deviations of one record. Beyond
+        :data:`~pdips.release.public_draws.REFERENCE_FAR` what they say may be far off.
+
+        """
+        together = self.together
+        move = together.place - self.last_reference
+        return float(np.sqrt(move @ together.information @ move))
+
     def density(self, here: Linearised, anchors: FloatArray, noises: Noises) -> Density:
         """Return the likelihood at any parameters near some."""
         return Reweighted(self, here, anchors, noises)
@@ -142,10 +185,23 @@ class NoisySums(MeasuredSums):
         """
         if len(self.measurements) == 1:
             return {}
-        here = self.linearised(place, self.simulator.cycle)
-        covariance = here.sampling + here.other_noise
+        here = self.linearised(self.together.place, self.simulator.cycle)
+        covariance = here.sampling + here.other_noise + np.diag(self._unseen)
         share = share_further(here.residual, here.slopes, covariance, here.laplace)
         return {"spread": share}
+
+    @property
+    def _unseen(self) -> FloatArray:
+        """What counts vary by, beside what simulated records show: as if one more of
+        these were in each cell. In one that none fell into a single record of the table
+        would be impossible. Shape (sums,).
+        """
+        records = self.n_records / (self.simulator.cycle * self.simulator.n)
+        variances = [
+            np.full(len(measured.noisy), isinstance(measured.question, ColumnCells))
+            for measured in self.measurements
+        ]
+        return np.concatenate(variances) * (records + records**2)
 
     def likelihood(self, here: Linearised, noises: Noises) -> "NoisyLikelihood":
         """Return the likelihood near some parameters as a PyMC model."""

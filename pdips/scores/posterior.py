@@ -23,7 +23,7 @@ from pdips.posterior.model import PUBLIC_SEED, join, most_probable, split, uncon
 from pdips.posterior.nuts import sample
 from pdips.posterior.record_likelihood import log_prior
 from pdips.posterior.streams import draws_by_name
-from pdips.release.public_draws import MISFIT, MISFIT_BY
+from pdips.release.public_draws import MISFIT, MISFIT_BY, REFERENCE_APART
 from pdips.release.tree import stored_name
 from pdips.scores.noisy_likelihood import NoisyLikelihood, NoisySums
 from pdips.scores.sums import Linearised, MeasuredSums, Noises, NormalPrior, regular
@@ -37,6 +37,10 @@ FREEDOM = 5
 # Of slopes, in deviations; and the least curvature, over that under normal priors
 DIFFERENCE = 1e-3
 FLAT = 1e-3
+# Draws of chains at which sums are simulated; and how much less than the linear
+# log-likelihood theirs may be, beside half of one for each parameter
+FOLLOWED = 15
+LOST = 3.0
 # Shape of the tail of importance weights up to which they are relied on (Vehtari et al.
 # 2024)
 MOST_K = 0.7
@@ -357,7 +361,7 @@ def posterior_draws(
     **nuts: Any,
 ) -> PosteriorDraws:
     """Draw from the posterior by importance sampling, and where its weights can't be
-    relied on by NUTS near the mode.
+    relied on by NUTS near the mode, as long as it stays where sums are as it says.
 
     Both read public numbers only, the last sums of scores alone. Where neither can be
     done, and where nothing is known near any parameters, draws are those of the prior.
@@ -371,6 +375,8 @@ def posterior_draws(
         weighted = attempt(importance_draws, last, here, rng, n, tried=tried)
         if weighted is None or not weighted.reliable:
             chains = attempt(by_chains, last, here, rng, **nuts)
+            if chains is not None and not attempt(is_followed, last, here, chains[0]):
+                chains = None
     sampler = "importance"
     if weighted is None:
         sampler = "prior"
@@ -418,13 +424,32 @@ def by_chains(
     return join(unconstrained(model, free)), tree, convergence
 
 
+def is_followed(sums: MeasuredSums, here: Linearised, places: FloatArray) -> bool:
+    """Whether sums simulated at draws are about as probable there as the linear
+    likelihood says that they are drawn from.
+
+    Along a bent ridge, as of an effect times shares that add up to 1, it is flat where
+    the likelihood is not, and chains run far along it, sure of themselves.
+    """
+    start = sums.linearised(here.place)
+    lost = []
+    for place in places[np.linspace(0, len(places) - 1, FOLLOWED).astype(int)]:
+        slopes, residual, _ = start.whitened
+        residual = residual - slopes @ (place - here.place)
+        told = float(residual @ residual - start.whitened[1] @ start.whitened[1]) / -2
+        there = sums.linearised(place).log_likelihood - start.log_likelihood
+        lost.append(told - there)
+    return float(np.median(lost)) <= LOST + len(here.place) / 2
+
+
 def learned(sums: MeasuredSums, places: FloatArray) -> dict[str, Any]:
     """Return what there is to tell of a posterior: all of it is public.
 
     ``moved``: from the last reference to the posterior's median, root mean square of
     standard deviations. ``as_prior``: how many of the ``parameters`` have quartiles
     nearly as far apart as before. ``clipped``: the share of simulated records that each
-    round pulls into its ball.
+    round pulls into its ball. ``reference_apart``: from the last reference to the
+    parameters that all sums make most probable, in standard deviations of one record.
     """
     posterior = NormalPrior.of(places)
     moved = (posterior.mean - sums.last_reference) / posterior.deviation
@@ -434,6 +459,7 @@ def learned(sums: MeasuredSums, places: FloatArray) -> dict[str, Any]:
         "parameters": len(moved),
         "as_prior": int(as_prior.sum()),
         "clipped": sums.clipped,
+        REFERENCE_APART: attempt(lambda: sums.apart),
     }
 
 

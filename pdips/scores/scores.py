@@ -48,7 +48,13 @@ from pdips.scores.centred_questions import (
     points_of,
     rehearse_centred,
 )
-from pdips.scores.first_search import TRIED, kit_of, one_at_a_time, searched
+from pdips.scores.first_search import (
+    TRIED,
+    kit_of,
+    one_at_a_time,
+    searched,
+    searched_again,
+)
 from pdips.scores.noisy_likelihood import Measurement, NoisySums, clipping_at
 from pdips.scores.posterior import (
     attempt,
@@ -410,7 +416,7 @@ class Scores(sampling.ChainMechanism):
                     total = partial(_total, space, kit.score, at, sums.n_records)
                     noisy = self._asked(curator, step, total)
                     sums = _with_round(sums, at, noisy, step)
-                    here = attempt(sums.mode, here.place) or here
+                    here = attempt(searched_again, sums, here) or here
         return SimulatedAnswers(sums, here)
 
     def draw(

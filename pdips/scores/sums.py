@@ -127,6 +127,13 @@ class MeasuredSums(ABC):
         """The sums from which the posterior is drawn."""
 
     @property
+    def apart(self) -> float | None:
+        """How far the last scores were taken from the most probable parameters, in
+        standard deviations of one record; None where nobody looks.
+        """
+        return None
+
+    @property
     @abstractmethod
     def last_reference(self) -> FloatArray:
         """The parameters at which scores were taken last."""
@@ -237,6 +244,12 @@ class NormalPrior:
         finite = np.clip(draws, -LARGEST, LARGEST)
         low, middle, high = np.quantile(finite, [0.25, 0.5, 0.75], axis=0)
         return cls(middle, np.maximum((high - low) / QUARTILES, 1e-9))
+
+    def times(self, other: "NormalPrior") -> "NormalPrior":
+        """Return the distributions whose densities are the products of both."""
+        precisions = self.deviation**-2 + other.deviation**-2
+        means = self.mean / self.deviation**2 + other.mean / other.deviation**2
+        return NormalPrior(means / precisions, precisions**-0.5)
 
     @property
     def precision(self) -> FloatArray:

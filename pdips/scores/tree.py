@@ -23,7 +23,13 @@ from pdips.posterior.columns import stand_ins
 from pdips.posterior.inspection import tree_of
 from pdips.posterior.model import PUBLIC_SEED, STAND_INS, Blueprint, split
 from pdips.posterior.streams import draws_by_name
-from pdips.release.public_draws import MISFIT, MISFIT_BY, kept_every, sample_stats
+from pdips.release.public_draws import (
+    MISFIT,
+    MISFIT_BY,
+    REFERENCE_APART,
+    kept_every,
+    sample_stats,
+)
 from pdips.release.tree import stored_name
 from pdips.scores.column_cells import ColumnCells
 from pdips.scores.noisy_likelihood import Measurement, NoisySums, prior_model
@@ -45,7 +51,7 @@ COUNTS = "counts"
 SCORES = "scores_{}"
 CELL = "cell"
 # What the posterior group says of its draws
-ABOUT = ("effective", "pareto_k", MISFIT, MISFIT_BY)
+ABOUT = ("effective", "pareto_k", MISFIT, MISFIT_BY, REFERENCE_APART)
 PARAMETER = "parameter"
 
 Labels = Mapping[str, NDArray[Any]]

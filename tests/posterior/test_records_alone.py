@@ -9,14 +9,16 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pymc.exceptions import TruncationError
 from pytensor.raise_op import Assert
 from small_models import written
 from tables import refuses, schema_in
 
+from pdips import InputError
 from pdips.posterior.censoring import censor_records
 from pdips.posterior.columns import stand_ins
 from pdips.posterior.model import Blueprint, split
-from pdips.posterior.model_checks import terms_of
+from pdips.posterior.model_checks import on_stand_ins, terms_of
 from pdips.posterior.model_file import Source
 from pdips.posterior.record_likelihood import RecordLikelihood
 
@@ -185,6 +187,29 @@ def test_the_graph_of_many_records_lets_them_in(name):
 
 def checked_index(data, b, v):
     return pt.arange(3)[Assert("known level")(data["g"], data["g"][0] >= 0)]
+
+
+def of_two(weights):
+    """A mixture of two normal laws, whose weights have a distribution of PyMC."""
+
+    @written
+    def build(data):
+        mean = pm.Normal("mean", 0, 3, shape=2)
+        pm.NormalMixture("y", w=weights("w"), mu=mean, sigma=1, observed=data["y"])
+
+    return Blueprint(Source(build, "of two"), SCHEMA.only(["y"]))
+
+
+def test_weights_that_do_not_add_up_to_1_are_refused_with_what_to_write():
+    of_two(lambda name: pm.Dirichlet(name, np.ones(2))).check()
+    with pytest.raises(InputError, match=r"add up to 1; write w = pm\.Dirichlet"):
+        of_two(lambda name: pm.Beta(name, 1, 1, shape=2)).check()
+
+
+def test_a_law_of_which_nothing_lies_between_its_bounds_is_refused_in_plain_words():
+    said = r"the release draws .* narrow the priors"
+    with pytest.raises(InputError, match=said), on_stand_ins("the release"):
+        raise TruncationError("Truncation did not converge in 10000 steps")
 
 
 def test_what_cannot_be_repeated_is_refused():

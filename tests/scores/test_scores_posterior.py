@@ -32,6 +32,7 @@ from pdips.scores.posterior import (
     Proposal,
     by_chains,
     importance_draws,
+    is_followed,
     noises_of,
     posterior_draws,
     smoothed,
@@ -43,6 +44,7 @@ from pdips.scores.published import (
     restored,
 )
 from pdips.scores.simulator import Reweighted, Simulator
+from pdips.scores.sums import Linearised
 
 DELTAS = {"pure": None, "zcdp": "1e-6"}
 """For each kind of loss the delta that chooses it."""
@@ -378,6 +380,33 @@ def test_chains_take_over_where_weights_cannot_be_relied_on(fitted, monkeypatch)
     assert (abs(one.mean(axis=0) - two.mean(axis=0)) < 0.25 * one.std(axis=0)).all()
     assert np.allclose(one.std(axis=0), two.std(axis=0), rtol=0.2)
     assert "difference" in by_chains.tree["posterior"]
+
+
+def of_product(place):
+    """Return what a sum says near two parameters whose product it expects."""
+    return Linearised(
+        place=place,
+        residual=np.array([1.0 - place[0] * place[1]]),
+        slopes=np.array([[place[1], place[0]]]),
+        sampling=np.eye(1),
+        noise=np.eye(1),
+        laplace=np.zeros(1),
+        information=np.eye(2),
+    )
+
+
+def test_chains_that_run_along_a_ridge_are_left():
+    """Where two parameters are known by their product the likelihood that is linear
+    about (1, 1) is flat along their difference. Chains that stay near are kept; the
+    broken twin of the far ones is a sum that is linear. No randomness.
+    """
+    sums = SimpleNamespace(linearised=of_product)
+    here = of_product(np.ones(2))
+    ridge = np.linspace(-1, 1, 50)[:, None] * np.array([1.0, -1.0])
+    assert is_followed(sums, here, here.place + 0.5 * ridge)
+    far = here.place + 20 * ridge
+    assert not is_followed(sums, here, far)
+    assert is_followed(SimpleNamespace(linearised=lambda place: here), here, far)
 
 
 @pytest.mark.slow
