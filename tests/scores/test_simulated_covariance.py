@@ -158,8 +158,8 @@ def off(seed):
 def test_references_are_seldom_where_groups_have_changed_places(monkeypatch):
     """Counts of cells are as probable where the groups' rates are exchanged. The broken
     twin searches among all that was measured from where counts alone are most probable,
-    as it used to be. Of 20 releases each, 0 and 12 references were far off; with shares
-    of .1 and .6 the test fails once in 60 and in 6 sets of seeds. These are fixed.
+    as it used to be. 2 of the first eight references were far off, and 12 of 20 of the
+    twin's; with these shares the test fails once in 6 sets of seeds. These are fixed.
     """
     far = sum(off(seed) > REFERENCE_FAR for seed in SEEDS)
     assert far <= FEW
