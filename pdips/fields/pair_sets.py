@@ -250,8 +250,11 @@ class FittedPairs:
         schema = counts.plan.schema
         frame = counts.fine.design.records(schema, levels, self.public, rng)
         if measured.products is not None:
+            pairs = measured.pairs
+            if measured.passed is not None:
+                pairs = measured.passed.with_variances(pairs)
             frame = measured.products.meet(
-                frame, codes, design, measured.pairs, rng, posterior=posterior
+                frame, codes, design, pairs, rng, posterior=posterior
             )
         if measured.sums is not None:
             frame = measured.sums.meet(frame, rng if posterior else None)

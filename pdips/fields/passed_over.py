@@ -107,6 +107,24 @@ class PassedOver:
         weights = np.exp(log - log.max())
         return weights / weights.sum(), joint / sums[:, :, None]
 
+    def with_variances(self, found: NoisyPairs) -> NoisyPairs:
+        """Return estimates that know these pairs as independent, with noise that would
+        move sums of products as much as draws of them do.
+
+        Half of a distance, on average, is that of slopes, in the direction of products;
+        the other half is spread over all directions.
+        """
+        squares = self.law @ APART**2
+        variance = found.variance.copy()
+        for pair, square in zip(self.pairs, squares.tolist(), strict=True):
+            n_rows, n_columns = found.sizes[list(pair)]
+            freedom = (n_rows - 1) * (n_columns - 1)
+            cells = MEAN_ABSOLUTE**2 * n_rows * n_columns * freedom
+            of_cells = found.n**2 * square / max(cells, 1)
+            variance[pair] = of_cells * (freedom + 1) / 2
+            variance[pair[::-1]] = variance[pair]
+        return replace(found, variance=variance)
+
     def distances(self, rng: np.random.Generator) -> FloatArray:
         """Return a draw of the distance of each pair, shape (pairs,)."""
         of_means, of_distances = self._laws
