@@ -51,6 +51,7 @@ def test_a_file_with_make_is_released_with_its_own_names(pdips, people):
     assert "def make(df)" in release.privacy.settings["model_source"]
 
 
+@pytest.mark.slow
 def test_a_formula_is_released(pdips, people):
     pytest.importorskip("bambi")
     said = pdips.ok(
@@ -91,6 +92,7 @@ def test_bad_input_is_one_line(pdips, people, words, said):
         assert Ledger("l.sqlite").summary().spent_epsilon == 0
 
 
+@pytest.mark.slow
 def test_a_formula_needs_no_public_column(pdips, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     table(3_000).to_parquet("people.parquet")

@@ -377,6 +377,7 @@ def log_densities(make, point) -> np.ndarray:
     return model.compile_fn(sum(graphs), inputs=model.value_vars, mode=LIGHT)(point)
 
 
+@pytest.mark.slow
 def test_a_column_of_numbers_is_a_number_each():
     point = {"hard": np.array([-1.0, 0.0, 0.5])}
     np.testing.assert_allclose(
@@ -432,6 +433,7 @@ def interval(make, frame) -> tuple[float, float]:
     return float(lower), float(upper)
 
 
+@pytest.mark.slow
 def test_a_private_posterior_covers_what_is_true():
     frame = table(1500, seed=8)
     lower, upper = interval(with_errors, frame)

@@ -130,6 +130,7 @@ def test_numbers_of_persons_are_integrated_over_all_their_rows(make):
     assert np.abs(apart - wanted).max() > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [growth, with_a_matrix])
 def test_mechanisms_take_such_models(make):
     made = converted(make, table(), SCHEMA)

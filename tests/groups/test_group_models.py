@@ -241,6 +241,7 @@ def test_sets_have_the_records_of_their_groups_and_more_are_drawn():
     assert tables["expected_records"][7] < 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "names", "settings"),
     [

@@ -78,6 +78,7 @@ def test_mixed_draws_have_the_law_of_the_rule(rule):
     assert not np.allclose(width, 2 * combined.half_width(0.95), rtol=0.05)
 
 
+@pytest.mark.slow
 def test_a_model_is_fitted_to_each_set(public):
     more = {"target_accept": 0.95, "random_seed": 1}
     tree = public.mix(by_town, draws=500, tune=500, chains=2, **more)
@@ -94,6 +95,7 @@ def test_a_model_is_fitted_to_each_set(public):
     np.testing.assert_allclose(middle, np.mean(shares, axis=0), atol=0.02)
 
 
+@pytest.mark.slow
 def test_models_that_differ_between_sets_are_refused(public, monkeypatch):
     def few(df: pd.DataFrame) -> pm.Model:
         towns = sorted(df["town"].unique())[: 2 + len(seen) % 2]

@@ -661,6 +661,7 @@ def test_a_factor_has_the_covariance_of_noise_and_sampling(neighbours):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("neighbours", RELATIONS)
 def test_noise_on_counts_is_that_of_fresh_draws(neighbours):
     # 20,000 draws: a correlation has a standard error of .007 at most, so that .05 is

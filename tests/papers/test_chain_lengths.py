@@ -23,6 +23,7 @@ def lines(case, row, n_steps, seed=2):
     return as_run_lines(row, case, "x1", found, 1.0, rng, n_steps)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", chain_lengths.ROWS)
 def test_the_length_is_that_of_the_paper_unless_stated(case, row):
     rng = np.random.default_rng(2)
@@ -31,6 +32,7 @@ def test_the_length_is_that_of_the_paper_unless_stated(case, row):
     assert not np.array_equal(usual, lines(case, row, 2 * N_STEPS))
 
 
+@pytest.mark.slow
 def test_longer_chains_leave_the_start(case):
     median = case.estimates["x1"][24, 0]
     gone = [

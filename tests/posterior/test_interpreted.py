@@ -154,6 +154,7 @@ def test_models_that_compute_the_same_share_a_function_and_others_do_not():
     assert not np.allclose(found[1], found[2])
 
 
+@pytest.mark.slow
 def test_a_small_model_is_planned_and_released_without_compiling(monkeypatch):
     def refuse(self, *given, **more):
         raise AssertionError("this compiles, which takes seconds")

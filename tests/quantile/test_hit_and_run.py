@@ -68,6 +68,7 @@ def test_directions_are_learnt_from_draws_that_move():
     assert learn_directions(draws[:, :1]).shape == (0, 1)
 
 
+@pytest.mark.slow
 def test_draws_between_lines_have_the_law_of_a_fine_grid_and_cross_none():
     density = by_hand.skewed(**by_hand.LINES)
     # the broken twin: lines ignored

@@ -129,6 +129,7 @@ def test_lines_are_kept_in_every_draw():
     refuses("start must lie", step.step, {"beta": np.array([6.0, 4.0])})
 
 
+@pytest.mark.slow
 def test_pm_sample_assigns_the_step_by_itself():
     made = model(by_hand.skewed())
     density = made.potentials[0].tag.knorm_gradient

@@ -54,6 +54,7 @@ def near(found, expected: float) -> bool:
     return bool(abs(found.mean() - expected) < 4 * found.std())
 
 
+@pytest.mark.slow
 def test_an_interaction_of_confidential_columns_by_a_formula():
     frame = people()
     tree = pdips.sample(

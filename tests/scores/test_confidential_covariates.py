@@ -172,6 +172,7 @@ def test_a_posterior_with_nothing_public_is_near_the_ordinary_estimate(run):
     assert (sd > ordinary.bse).all()
 
 
+@pytest.mark.slow
 def test_chains_agree_with_weighted_draws(run):
     model = pdips.noisy_likelihood(logit, run[0])
     with model:
@@ -298,6 +299,7 @@ def test_the_check_of_the_model_alarms_where_errors_are_skewed_and_not_else():
     assert alarms["skewed"] >= 15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("freedom", "against"), [(np.inf, None), (4.0, "tails")], ids=["right", "t(4)"]
 )
@@ -385,6 +387,7 @@ def test_the_error_of_the_curvature_ends_where_the_sums_end(run):
     assert (sums.curvature_error <= largest * (1 + 1e-9)).all()
 
 
+@pytest.mark.slow
 def test_a_small_budget_gives_a_wide_posterior_and_not_the_prior():
     """Three fixed releases: without noise the slope has a standard error of .02, and
     its prior one of 5.
@@ -549,6 +552,7 @@ def test_a_truncated_count_has_none():
         quantiles_of(truncated, pt.as_tensor(SHARES[:, None]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("upper", [None, 10])
 def test_truncated_outcomes_are_accepted(upper):
     @written

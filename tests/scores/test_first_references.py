@@ -60,6 +60,7 @@ def first_scales(table):
         yield sums.rounds[0].centring.place[0]
 
 
+@pytest.mark.slow
 def test_the_first_search_knows_the_units_of_an_outcome(spending, monkeypatch):
     """The made-up outcomes are spread evenly over one cell. The broken twin climbs with
     steps of 1 for all parameters, and stops where a deviation is still far off.

@@ -153,6 +153,7 @@ def normal_density(noisy, scales, n, power=1):
     return sd, np.array(density)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("noisy", "scales"), [((3.0, 2.5), (5.0, 2.0)), ((-14.0, -1.0), (9.0, 4.0))]
 )
