@@ -19,6 +19,8 @@ from pdips.report.formats import plural, price
 REACH = 1.96  # standard errors in which 19 of 20 errors are
 GROUP = 0.1  # share of the records that a group has, as an example
 MOST_NAMED = 4
+BY_INTERVALS = "not stated: numbers are counted by intervals"
+BY_MODEL = "not known: the sets follow a model"
 PRODUCTS = "products"
 
 
@@ -114,13 +116,29 @@ def _of_columns(release: PrivacyDocument, n_records: float | None) -> LabelRow:
 
 def _of_pairs(release: PrivacyDocument, n_records: float | None) -> LabelRow | None:
     n_columns = len(release.table_schema.columns)
-    errors = _errors(release, 2)
-    if not errors:
+    if n_columns < 2 or not release.margin_errors:
         return None
     n_pairs = math.comb(n_columns, 2)
-    kept = _part(len(_counted(release, 2)), n_pairs, "pair")
-    error = _spelt(errors, n_records)
+    errors = _errors(release, 2)
+    if errors:
+        kept = _part(len(_counted(release, 2)), n_pairs, "pair")
+        error = _spelt(errors, n_records)
+    elif held := _pairs_of_margins(release):
+        kept = _part(len(held), n_pairs, "pair")
+        error = BY_INTERVALS
+    else:
+        kept = "not counted"
+        error = BY_MODEL
     return LabelRow(asked="Two columns together", kept=kept, error=error)
+
+
+def _pairs_of_margins(release: PrivacyDocument) -> set[frozenset[str]]:
+    """Return the pairs of columns that were counted, by levels or intervals."""
+    pairs = set[frozenset[str]]()
+    for law in release.margins:
+        names = [name for axis in law.axes for name in axis.columns]
+        pairs |= {frozenset(some) for some in combinations(names, 2)}
+    return pairs
 
 
 def _counted(release: PrivacyDocument, n_columns: int) -> set[frozenset[str]]:
@@ -215,7 +233,7 @@ def _of_more(release: PrivacyDocument) -> LabelRow:
         error = "as noisy as their counts; others follow a model"
     else:
         kept = "not counted" if release.margin_errors else "as the sets have them"
-        error = "not known: the sets follow a model"
+        error = BY_MODEL
     return LabelRow(asked="Three columns and more", kept=kept, error=error)
 
 

@@ -17,6 +17,8 @@ from pdips.fields.passed_over import APART, PassedOver
 from pdips.fields.targets import SlopeBasis
 from pdips.margins.choosing import nats_of_none
 from pdips.margins.estimates import NoisyPairs
+from pdips.release.documents import PrivacyDocument
+from pdips.report.label import label
 
 N = 2_000
 LETTERS = "abcdefgh"
@@ -180,3 +182,13 @@ def test_an_answer_says_that_a_pair_was_not_counted(tmp_path):
         answer = pdips.open(tmp_path / measure).ask("correlation(a, c)")
         said[measure] = any("not counted together" in note for note in answer.remarks)
     assert said == {"chosen": True, "pairs": False}
+
+
+def test_the_card_says_that_no_pair_was_counted(tmp_path):
+    frame, schema = numbers_and_levels(np.random.default_rng(2), 1_000, 0.2)
+    for measure, kept in (({"chosen": 0}, "not counted"), ({"chosen": 9}, "pair")):
+        made = Margins(epsilon=9, **measure)
+        released(made, Table(frame, schema), 1).write(tmp_path / kept)
+        rows = label(PrivacyDocument.read(tmp_path / kept), 1_000.0, 0)
+        [row] = [row for row in rows if row.asked == "Two columns together"]
+        assert kept in row.kept
