@@ -105,13 +105,18 @@ def main() -> None:
     reader.add_argument("--tables", nargs="+", default=["charity", "flchain"])
     reader.add_argument("--epsilon", type=float, default=1.0)
     reader.add_argument("--delta", type=float)
+    reader.add_argument("--measure", choices=("pairs", "chosen"), default="pairs")
     given = reader.parse_args()
     rows = list[dict[str, Any]]()
     for name in given.tables:
         frame, schema = read(name)
         table = Table(frame, schema)
         mechanism = MarginsOnTheWay(
-            epsilon=given.epsilon, delta=given.delta, n_sets=10, products=()
+            epsilon=given.epsilon,
+            delta=given.delta,
+            n_sets=10,
+            measure=given.measure,
+            products=(),
         )
         for seed in range(given.releases):
             with warnings.catch_warnings(action="ignore"):

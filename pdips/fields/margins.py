@@ -117,8 +117,8 @@ class Margins(LaplaceOrGaussian):
         (``docs/mechanisms/margins.md``); pairs for other tables, for members and groups
         of codes, and where a setting asks for pairs: ``intervals``, ``also``,
         ``weighted``, ``products``, ``single_share`` and ``second_share``; of these, for
-        tables of four columns or more with numbers without bins and no delta, chosen
-        pairs: few, none, or all where there are many records.
+        one set without a delta of four columns or more with numbers without bins,
+        chosen pairs: few, none, or all where there are many records.
     delta : int, float, str or Fraction, optional
         Left out, noise is discrete Laplace, and losses add up in epsilon. A number
         makes it discrete Gaussian, with a zero-concentrated loss that is read at this
@@ -238,8 +238,7 @@ class Margins(LaplaceOrGaussian):
             )
         if self.chosen == 0 and self._posterior:
             raise InputError(
-                "chosen = 0 goes with sets=fitted: sets that carry the noise need a "
-                "choice of pairs"
+                "chosen = 0 goes with sets=fitted: others need a choice of pairs"
             )
 
     def _check_measure(self) -> None:
@@ -287,7 +286,8 @@ class Margins(LaplaceOrGaussian):
         products = self.products
         if products is None and not self._posterior:
             products = ()  # what fitted sets didn't ask can't be asked later
-        return replace(self, sets="posterior", products=products, records=None)
+        same = replace(self, measure=self.measures(schema), products=products)
+        return replace(same, sets="posterior", records=None)
 
     def sets_share(self) -> SetsShare:
         """Return what the sets share: posterior sets show the noise."""
@@ -306,7 +306,7 @@ class Margins(LaplaceOrGaussian):
         if not self._of_pairs() and can_be_laid_out(schema):
             return "views"
         # Gaussian noise grows with the root of the number of pairs alone
-        needs_all = self.delta is not None or self._needs_all()
+        needs_all = self.delta is not None or self._posterior or self._needs_all()
         may_choose = not needs_all and pairs_are_chosen(schema, self.neighbours)
         return "chosen" if may_choose else "pairs"
 

@@ -139,7 +139,8 @@ def held(n_sets: int = 6) -> np.ndarray:
     for seed in range(4):
         frame, schema = numbers_and_levels(rng, 3_000, 0.25)
         table = Table(frame, schema)
-        release = released(Margins(epsilon=1, n_sets=n_sets, products=()), table, seed)
+        made = Margins(epsilon=1, n_sets=n_sets, measure="chosen", products=())
+        release = released(made, table, seed)
         true = frame[[*LETTERS]].astype(float).corr().to_numpy()
         sets = np.array(
             [each[[*LETTERS]].astype(float).corr().to_numpy() for each in release.sets]
