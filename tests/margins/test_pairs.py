@@ -932,7 +932,7 @@ def test_stated_errors_hold_although_noise_decides_which_pairs_are_counted_again
     for seed in range(60):
         curator = Drawing(plan, table, bits(seed))
         counts = MarginCounts.ask(curator, plan, IntervalDesign(()).ask(curator, None))
-        again = SecondCount(table.schema, n_pairs).ask(curator, counts)
+        again = SecondCount(table.schema, n_pairs).ask(curator, counts).margins
         both, once = counts.estimate(again), counts.estimate()
         for found, within in ((both, held), (once, twins)):
             for pair in combinations(range(10), 2):
@@ -1126,7 +1126,8 @@ def mean_off(table, epsilon, n_releases, **settings):
     """Return the mean distance of pairs of columns from those of a table, over first
     sets.
     """
-    settings = {"second_share": 0} if settings.get("chosen") is None else settings
+    if settings.get("chosen") is None:
+        settings = {"second_share": 0, **settings}
     made = of_pairs(epsilon=epsilon, delta="1e-6", **settings)
     return np.mean(
         [
@@ -1180,10 +1181,11 @@ def test_columns_that_move_together_are_fitted_to_their_end(monkeypatch):
 
 @pytest.mark.slow
 def test_records_come_from_where_few_chains_have_been(monkeypatch):
-    # mean distances .0069 and .0087 over three sets, which differ by .001 and .0004
+    # mean distances .006 and .011 over six sets, each with an error of .001 or less;
+    # of fitted sets the fit goes on, and few chains are enough
     monkeypatch.setattr(chains, "MOST_WORK", 1)
     table = alike(20_000, 8, 0.97)
-    spread = mean_off(table, 20, 3)
+    spread = mean_off(table, 20, 6, sets="posterior")
     fitted = chains.PairField.fitted
 
     def at_the_end(*given):  # the broken twin: ten copies of each chain
@@ -1191,7 +1193,7 @@ def test_records_come_from_where_few_chains_have_been(monkeypatch):
         return replace(field, passed=(field.codes,))
 
     monkeypatch.setattr(chains.PairField, "fitted", at_the_end)
-    assert spread < 0.9 * mean_off(table, 20, 3)
+    assert spread < 0.75 * mean_off(table, 20, 6, sets="posterior")
 
 
 @pytest.mark.slow
