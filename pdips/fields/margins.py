@@ -630,9 +630,8 @@ class Margins(LaplaceOrGaussian):
             n_records = max(round(pairs.n_records), 0)
         return PairMeasurement(
             counts=counts,
-            again=again.margins,
+            again=again,
             pairs=pairs,
-            passed=again.passed_over(pairs),
             sums=noisy_sums,
             products=products,
             n_records=n_records,

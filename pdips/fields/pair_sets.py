@@ -14,7 +14,7 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.fields.chains import PairField, redrawn
-from pdips.fields.pair_counts import MarginCounts, numeric_blocks
+from pdips.fields.pair_counts import MarginCounts, PairsAgain, numeric_blocks
 from pdips.fields.passed_over import PassedOver
 from pdips.fields.products import NoisyProducts
 from pdips.fields.targets import PairTarget
@@ -54,12 +54,10 @@ class PairMeasurement:
     ----------
     counts : MarginCounts
         Of all margins, and of columns without bins or with groups.
-    again : list of MeasuredMargin
+    again : PairsAgain
         Pairs that were counted again, or chosen.
     pairs : NoisyPairs
         Estimates of all pairs from both.
-    passed : PassedOver or None
-        What is known of the pairs that weren't counted, if there are any.
     sums : CappedSums or None
         Sums of weights.
     products : NoisyProducts or None
@@ -69,12 +67,16 @@ class PairMeasurement:
     """
 
     counts: MarginCounts
-    again: list[MeasuredMargin]
+    again: PairsAgain
     pairs: NoisyPairs
-    passed: PassedOver | None
     sums: CappedSums | None
     products: NoisyProducts | None
     n_records: int
+
+    @cached_property
+    def passed(self) -> PassedOver | None:
+        """What is known of the pairs that weren't counted, if there are any."""
+        return self.again.passed_over(self.pairs)
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Return what is published beside margins."""
@@ -87,7 +89,7 @@ class PairMeasurement:
     def margins(self) -> list[MeasuredMargin]:
         """Return the noisy margins, as they are published."""
         of_codes = self.counts.fine.of_codes().values()
-        return [*self.counts.published(), *self.again, *of_codes]
+        return [*self.counts.published(), *self.again.margins, *of_codes]
 
 
 @dataclass(frozen=True, eq=False)

@@ -205,8 +205,8 @@ class _Chances:
         )
 
     def log_passed(self, law: FloatArray) -> FloatArray:
-        """Return the log probability that no choice takes a pair, by its distance,
-        where the others have this law; shape (pairs, distances).
+        """Return the log probability that no choice takes a pair, by its distance and
+        up to a constant, where the others have this law; shape (pairs, distances).
         """
         log = np.zeros(law.shape)
         for less, others in zip(self.of_noise, self.log_others, strict=True):
@@ -215,7 +215,8 @@ class _Chances:
             own = (law * odds).sum(axis=1)
             of_others = 1 + own.sum() - own
             log -= np.log1p(odds / of_others[:, None])
-        return log
+        # what all distances share has no say, and would be 0 beside many choices
+        return log - log.max(axis=1, keepdims=True)
 
 
 def _of_length(

@@ -79,6 +79,18 @@ def test_distances_of_pairs_passed_over_are_draws_given_the_choices(monkeypatch)
     assert uneven(monkeypatch, blind=True) < 1e-4
 
 
+def test_distances_are_drawn_beside_any_number_of_choices_and_records(monkeypatch):
+    rng = np.random.default_rng(0)
+    apart = np.array([0.5, 0.4, 0.3])
+    choice, numbers = made_choices(rng, apart, 40)
+    monkeypatch.setattr(passed_over, "_apart", lambda _, pair: apart[pair[0]])
+    for n in (1.0, 1e9):
+        found = NoisyPairs(np.arange(5), np.eye(4) * n, np.full((4, 4), np.inf), n)
+        for given in (numbers, [3] * 40, []):
+            over = PassedOver.of(choice, given, found)
+            assert np.isfinite(over.distances(rng)).all()
+
+
 def of_two_numbers() -> tuple[NoisyPairs, np.ndarray, SlopeBasis]:
     sizes = (4, 3, 5)
     shares = np.concatenate([np.full(size, 1 / size) for size in sizes])
